@@ -89,7 +89,8 @@ class LinkFaults:
 
 
 def _connection_of(client: Any) -> Connection:
-    if not isinstance(client, BaseClient):
+    given: object = client
+    if not isinstance(given, BaseClient):
         raise TypeError(f"client is {client!r}, and must be a client, as fencelock.connect returns")
     connection: Connection = client._connection
     return connection
@@ -117,7 +118,8 @@ def lose(hold: BaseHold) -> None:
 
     """
     held: Any = hold
-    if not isinstance(held, BaseHold):
+    given: object = held
+    if not isinstance(given, BaseHold):
         raise TypeError(f"hold is {hold!r}, and must be a hold, as acquire of a lock returns")
     evict = Evict(lock=hold.object_name, fence=hold.fence, operator="fencelock.testing")
     drive(held._channel.ask(evict))

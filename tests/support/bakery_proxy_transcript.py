@@ -64,7 +64,11 @@ def make_proxy(host: Host, seed: int = 1, wait_ms: int | None = Terms().wait_ms)
     return Proxy(PROXY, host, backend=backend)
 
 
-NOTATIONS[Who] = Notation(lambda text: Who(*text.rsplit("/", 1)), "/".join)
+def _who(text: str) -> Who:
+    return Who(*text.rsplit("/", 1))
+
+
+NOTATIONS[Who] = Notation(_who, "/".join)
 EVENTS = {"SendsDue": SendsDue, "Tick": Tick} | KINDS | events_of(event, proxy_event, wire)
 NAMES = LEADING | CLIENTS | {"node": NODE, "timer": PROXY}
 SCENE = Scene(make_proxy, EVENTS, NAMES, {"lock": "x", "fence": FENCE, "wait_ms": 60_000})

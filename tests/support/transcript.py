@@ -163,7 +163,7 @@ def _value(text: str, hint: Any) -> Any:
         item = get_args(hint)[0]
         separator = ";" if hasattr(item, "_fields") else ","
         return tuple(_value(part, item) for part in text.split(separator) if part)
-    if hint is Contender and ":" not in text:
+    if hint == Contender and ":" not in text:
         session, _, owner = text.rpartition("/")
         return Contender(client_of(session), session, owner, None, 0)
     if hasattr(hint, "_fields"):

@@ -420,4 +420,5 @@ ENDS = "It is taken away in 5s unless it is"
 )
 def test_each_state_of_an_object_has_a_sentence(fields: dict[str, Any], lines: list[str]) -> None:
     free: dict[str, Any] = {"lock": "a", "holder": None, "waiters": (), "waits_for": ()}
-    assert list(holder_lines(fencelock.LockStatus(**(free | {"age_ms": 0} | fields)))) == lines
+    given: dict[str, Any] = free | {"age_ms": 0} | fields
+    assert list(holder_lines(fencelock.LockStatus(**given))) == lines
