@@ -25,7 +25,8 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 from msgspec import convert
 
-# The table declares the commands of the log.
+# These declare the messages of clients about the cluster, and the commands of the log.
+import fencelock.actors.api.cluster_message  # pyright: ignore[reportUnusedImport]
 import fencelock.actors.table.table  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from fencelock.actors.api.handover import digest_of
 from fencelock.actors.api.lock_message import Contender
