@@ -13,7 +13,6 @@ from support.bakery_cluster_harness import ClusterHarness
 from support.expect import only
 from support.leader_trio import member, seats
 from support.samples import READY
-from support.session_harness import ME, WATCHER, A, B, SessionHarness, of, one
 
 from fencelock.actors.api.cluster_message import (
     ClusterDown,
@@ -24,7 +23,6 @@ from fencelock.actors.api.cluster_message import (
     Watch,
 )
 from fencelock.actors.api.lock_message import Contender, LockStatus
-from fencelock.actors.api.session_message import KeepAlive, Open
 from fencelock.actors.bakery.backend import CHANGE_NUMBERS, WATCHERS_MAX, Watchers
 from fencelock.actors.bakery.electorate import Electorate
 from fencelock.actors.bakery.event import Readiness
@@ -32,8 +30,6 @@ from fencelock.actors.bakery.wire import Chosen, Seating
 from fencelock.actors.effect import Effect, Observe, Send
 from fencelock.actors.error import ConfigError
 from fencelock.actors.message import Address
-from fencelock.actors.session.event import Close, ClusterState, WatchCluster
-from fencelock.actors.session.upkeep import ENDPOINT_WATCH_MS
 from fencelock.cluster.cli.status import headline, locks_seen, nodes_table
 from fencelock.cluster.node.config import loopback, parse, starting_config
 
@@ -162,131 +158,6 @@ def test_a_client_that_asks_again_and_again_learns_that_its_cluster_goes_down_an
     while not (isinstance(news, ClusterUp) and news.ready):
         news = watch(news.number)
     assert news.epoch > 1
-
-
-# The session, between two proxies.
-
-
-def up(request: Watch, number: int = 11, reason: str = "ready") -> ClusterUp:
-    return ClusterUp(
-        number=number,
-        complete=True,
-        ready=reason == "ready",
-        reason=reason,
-        epoch=3,
-        leaders=("n1",),
-        session=request.session,
-        request=request.request,
-    )
-
-
-def watching(harness: SessionHarness) -> Watch:
-    """Let the session watch; return its request to proxy A."""
-    return one(Watch, harness.open(harness.receive(ME, WatchCluster())), A)
-
-
-@pytest.fixture
-def informed(harness: SessionHarness) -> SessionHarness:
-    """A session that watches, and knows from proxy A that the cluster is up."""
-    harness.receive(A, up(watching(harness)))
-    return harness
-
-
-def test_a_watch_opens_a_session_and_asks_the_proxy_in_use(harness: SessionHarness) -> None:
-    begun = harness.receive(ME, WatchCluster())
-    assert one(Open, begun).session == "c"
-    request = one(Watch, harness.open(begun), A)
-    assert (request.known, request.session) == (0, "c.1")
-    sends = harness.receive(A, up(request))
-    assert one(ClusterState, sends, WATCHER) == ClusterState(
-        up=True, complete=True, ready=True, reason="ready", epoch=3, leaders=("n1",)
-    )
-    assert one(Watch, sends, A).known == 11
-
-
-def test_a_session_that_watches_is_kept_and_asks_anew_from_time_to_time(
-    informed: SessionHarness,
-) -> None:
-    kept = informed.run_kept(60_000, A)
-    assert of(ClusterState, kept) == []
-    assert len(of(Watch, kept, A)) in range(
-        60_000 // ENDPOINT_WATCH_MS - 2, 60_000 // ENDPOINT_WATCH_MS + 2
-    )
-    assert of(KeepAlive, kept, A)
-
-
-def test_the_same_state_under_another_number_is_not_reported_again(harness: SessionHarness) -> None:
-    request = one(Watch, harness.receive(A, up(watching(harness))))
-    sends = harness.receive(A, up(request, number=12))
-    assert of(ClusterState, sends) == []
-    assert one(Watch, sends).known == 12
-
-
-def test_an_answer_to_an_earlier_question_and_a_strangers_are_dropped(
-    harness: SessionHarness,
-) -> None:
-    first = watching(harness)
-    request = one(Watch, harness.receive(A, up(first)))
-    assert harness.receive(A, up(first, number=12)) == []
-    assert harness.receive(B, up(request, number=12)) == []
-    assert harness.receive(A, up(Watch(session="d", request=request.request), number=12)) == []
-    assert harness.counted.count("client.late_answer_dropped") == 3
-
-
-def test_a_client_that_does_not_watch_drops_news_and_asks_for_none(harness: SessionHarness) -> None:
-    assert of(Watch, [*harness.hold(), *harness.run_kept(20_000, A)]) == []
-    assert harness.receive(A, up(Watch(session="c.1", request=0))) == []
-
-
-def test_a_lost_proxy_is_left_and_the_next_one_asked_from_the_beginning(
-    informed: SessionHarness,
-) -> None:
-    request = one(Watch, informed.lose_link("a"), B)
-    assert request.known == 0
-    sends = informed.receive(B, up(request, 99, "hand-over"))
-    assert one(ClusterState, sends, WATCHER).reason == "hand-over"
-    assert of(ClusterState, informed.run_kept(10_000, B)) == []
-
-
-def test_the_cluster_is_not_reported_as_up_with_no_proxy_left(informed: SessionHarness) -> None:
-    informed.lose_link("a")
-    state = one(ClusterState, informed.lose_link("b"), WATCHER)
-    assert (state.up, state.complete, state.ready, state.epoch, state.leaders) == (
-        False,
-        False,
-        False,
-        0,
-        (),
-    )
-    assert state.reason.startswith("no node says how it is: a (")
-    assert of(ClusterState, informed.run(3_000)) == []
-    back = informed.regain_link("b")
-    request = one(Watch, back, B)
-    assert one(ClusterState, informed.receive(B, up(request)), WATCHER).up
-
-
-def test_a_proxy_that_lives_and_reports_no_state_does_not_vouch_for_another(
-    informed: SessionHarness,
-) -> None:
-    informed.lose_link("a")
-    states = of(ClusterState, informed.run_kept(3_000, B), WATCHER)
-    assert [state.up for state in states] == [False]
-
-
-def test_a_session_that_is_lost_is_opened_anew_and_watches_on(informed: SessionHarness) -> None:
-    sends = informed.run(20_000)
-    assert [state.up for state in of(ClusterState, sends, WATCHER)] == [False]
-    assert informed.assigned == ""
-    informed.regain_link("a")
-    opened = informed.open(informed.run(5_000))
-    request = of(Watch, opened)[-1]
-    assert (request.known, request.session) == (0, "c~2.2")
-
-
-def test_a_closed_client_watches_no_more(informed: SessionHarness) -> None:
-    informed.end(informed.receive(ME, Close()))
-    assert of(Watch, informed.run(20_000)) == []
-    assert informed.receive(ME, WatchCluster()) == []
 
 
 SEEN = (MemberSeen("n1", True, 14), MemberSeen("n2", True, 15), MemberSeen("n3", False, 0))

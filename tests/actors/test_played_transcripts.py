@@ -2,8 +2,9 @@
 
 The player of `table-*` is in `support/table_transcript.py`, that of `proxy-*` in
 `support/proxy_transcript.py`, that of `paxos-proxy*` in `support/log_proxy_transcript.py`, that of
-`bakery-proxy*` in `support/bakery_proxy_transcript.py`, and that of other roles in
-`support/role_transcript.py`. Their headers explain the notation.
+`bakery-proxy*` in `support/bakery_proxy_transcript.py`, that of `session-*` in
+`support/session_transcript.py`, and that of other roles in `support/role_transcript.py`. Their
+headers explain the notation.
 
 ``PYTHONPATH=src:tests python tests/actors/test_played_transcripts.py --rewrite`` writes the
 outcomes of all commands anew.
@@ -19,6 +20,7 @@ from support.bakery_proxy_transcript import BakeryProxyPlayer
 from support.log_proxy_transcript import LogProxyPlayer
 from support.proxy_transcript import ProxyPlayer
 from support.role_transcript import RolePlayer
+from support.session_transcript import SessionPlayer
 from support.table_scene import table_of_three
 from support.table_transcript import TablePlayer
 from support.transcript import FOLDER, Case, cases_of, rewrite
@@ -35,6 +37,8 @@ def played(case: Case) -> str:
             return case.played(ProxyPlayer(patch))
         if case.file.startswith("bakery-proxy"):
             return case.played(BakeryProxyPlayer(patch))
+        if case.file.startswith("session-"):
+            return case.played(SessionPlayer(patch))
         if case.file.startswith("paxos-proxy"):
             return case.played(LogProxyPlayer(patch))
         if case.file in SCENES:

@@ -1,4 +1,4 @@
-"""A client's session: its handlers, and how it asks."""
+"""A client's session: chance, handlers, and waits over at every moment of a cut."""
 
 from __future__ import annotations
 
@@ -8,34 +8,17 @@ from typing import get_args
 
 import pytest
 from support.role_harness import RoleHarness
-from support.session_harness import ANN, BEN, ME, A, B, UnkeptSession, node_status, of, one, refusal
+from support.session_harness import ANN, BEN, ME, A, B, SessionHarness, UnkeptSession, of
 
-from fencelock.actors.api.cluster_message import Describe, NodeStatus
-from fencelock.actors.api.lock_message import (
-    Acquire,
-    Granted,
-    Inspect,
-    LockStatus,
-    Reason,
-    Refused,
-    Release,
-    Released,
-)
-from fencelock.actors.api.session_message import KeepAlive, Opened
+from fencelock.actors.api.lock_message import Acquire, Cancel, Reason, Refused, Release
+from fencelock.actors.api.session_message import Open, Opened
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Instant, later, ms_between
-from fencelock.actors.session import refusals, session
-from fencelock.actors.session.event import SessionTick, Suspected
+from fencelock.actors.session import session
+from fencelock.actors.session.event import Suspected
 from fencelock.actors.session.lease import EPOCH, MOVES, SENT_MAX, SessionLease, Stage
 from fencelock.actors.session.requests import lock_key_named
 from fencelock.actors.session.session import HANDLERS, SESSION_TICK_MS, ClientSession
-from fencelock.actors.table.wire import Queued
-
-
-def test_a_request_goes_to_the_endpoint_in_use_with_a_number(unkept: UnkeptSession) -> None:
-    asked = unkept.acquire(wait_ms=500, token=99)
-    assert asked == Send(A, Acquire(lock="x", session="c", owner="ann", request=1, wait_ms=500))
-    assert unkept.acquire(BEN).message == Acquire(lock="x", session="c", owner="ben", request=2)
 
 
 def test_the_first_endpoint_is_drawn_by_chance() -> None:
@@ -46,59 +29,6 @@ def test_the_first_endpoint_is_drawn_by_chance() -> None:
         return unkept.role.session_state.endpoints.current
 
     assert {first(seed) for seed in range(20)} == {A, B}
-
-
-def test_a_session_greets_every_endpoint_when_it_begins(unkept: UnkeptSession) -> None:
-    assert [send.to for send in unkept.begun] == [A, B]
-    assert all(isinstance(send.message, KeepAlive) for send in unkept.begun)
-
-
-def test_an_answer_reaches_the_user_once_under_the_users_own_number(unkept: UnkeptSession) -> None:
-    asked = unkept.acquire(token=99)
-    answer = Granted(lock="x", fence=7, session="c", owner="ann", request=99)
-    assert unkept.grant(asked) == [Send(ANN, answer)]
-    assert unkept.grant(asked) == []
-    assert unkept.counted[-1] == "client.late_answer_dropped"
-
-
-def test_answers_of_strangers_and_unfit_ones_are_dropped(unkept: UnkeptSession) -> None:
-    unkept.acquire()
-    for unfit in (
-        Granted(lock="x", fence=7, session="d", owner="ann", request=1),
-        Granted(lock="y", fence=7, session="c", owner="ann", request=1),
-        Granted(lock="x", fence=7, session="c", owner="ben", request=1),
-        Released(lock="x", session="c", owner="ann", request=1),
-        Refused(lock="y", reason=Reason.TIMED_OUT, detail="", session="c", owner="ann", request=1),
-        LockStatus(lock="x", holder=None, waiters=(), waits_for=(), session="c", request=1),
-        Queued(lock="x", session="c", owner="ann", request=1),
-    ):
-        assert unkept.receive(A, unfit) == []
-    assert unkept.counted == [
-        "client.answer_of_another_session_dropped",
-        *["client.unfit_answer_dropped"] * 6,
-    ]
-    assert len(unkept.role.session_state.in_flight.pending) == 1
-
-
-def test_a_user_on_another_node_is_no_user(unkept: UnkeptSession) -> None:
-    assert unkept.receive(Address("a/ann"), Acquire(lock="x")) == []
-    assert unkept.counted == ["client.stranger_dropped"]
-
-
-def test_a_request_is_repeated_ever_more_slowly_until_answered(unkept: UnkeptSession) -> None:
-    asked = unkept.acquire()
-    repeats = of(Acquire, unkept.run_kept(60_000, A))
-    assert set(repeats) == {asked.message}
-    assert len(repeats) == 18
-    unkept.grant(asked)
-    assert of(Acquire, unkept.run_kept(10_000, A)) == []
-
-
-def test_a_repeated_acquire_carries_what_is_left_of_its_wait(unkept: UnkeptSession) -> None:
-    unkept.acquire(wait_ms=2_000)
-    waits = [repeat.wait_ms for repeat in of(Acquire, unkept.run_kept(1_900, A))]
-    assert all(wait is not None and wait < 2_000 for wait in waits)
-    assert waits == sorted(waits, key=lambda wait: -(wait or 0))
 
 
 def test_pauses_vary_with_the_chance_given() -> None:
@@ -113,15 +43,6 @@ def test_pauses_vary_with_the_chance_given() -> None:
     assert pause(3) == pause(3)
 
 
-def test_an_idle_session_sets_no_timer(unkept: UnkeptSession) -> None:
-    unkept.run(10_000)
-    assert unkept.alarms == []
-    unkept.held()
-    unkept.free(unkept.release())
-    unkept.run(10_000)
-    assert unkept.alarms == []
-
-
 def test_the_memory_of_a_session_can_be_copied(unkept: UnkeptSession) -> None:
     unkept.held()
     unkept.acquire(BEN)
@@ -129,67 +50,39 @@ def test_the_memory_of_a_session_can_be_copied(unkept: UnkeptSession) -> None:
     assert list(copy["session_state"].holds) == list(unkept.role.session_state.holds)
 
 
-def test_a_stale_tick_does_nothing(unkept: UnkeptSession) -> None:
-    unkept.acquire()
-    unkept.now_ms += 60_000
-    assert unkept.receive(ME, SessionTick(round=unkept.role.round - 1)) == []
-    assert unkept.receive(ME, SessionTick(round=unkept.role.round)) != []
+TTL_MS = 3_600_000
+"""So long that the session does not end meanwhile, which would free everything."""
 
 
-def test_inspect_and_describe_are_answered_with_the_endpoints_reply(unkept: UnkeptSession) -> None:
-    (asked,) = unkept.receive(ANN, Inspect(lock="x", request=5))
-    assert asked == Send(A, Inspect(lock="x", session="c", request=1))
-    status = LockStatus(lock="x", holder=None, waiters=(), waits_for=(), session="c", request=1)
-    assert one(LockStatus, unkept.receive(A, status), ANN).request == 5
-    (asked,) = unkept.receive(ANN, Describe())
-    assert asked == Send(A, Describe(session="c", request=2))
-    assert of(NodeStatus, unkept.receive(A, node_status("a", 2)), ANN)
+def cut_off(ms: int) -> tuple[SessionHarness, list[Send]]:
+    """Return a session ``ms`` after all nodes fell silent, and the messages it sent.
+
+    Its user waited for a second, and learned 4.5 s later that no node decided.
+    """
+    harness = SessionHarness(TTL_MS)
+    harness.open(harness.acquire(wait_ms=1_000))
+    return harness, harness.run(ms)
 
 
-@pytest.mark.parametrize(
-    ("request_", "detail"),
-    [
-        (Acquire(lock=""), "lock name"),
-        (Acquire(lock="x" * 300), "256"),
-        (Acquire(lock="x", owner="o" * 300), "owner"),
-        (Acquire(lock="x", owner="\ud800"), "has U+D800"),
-        (Acquire(lock="x", wait_ms=-1), "wait_ms is -1"),
-        (Release(lock="\n", fence=1), "has U+000A"),
-        (Inspect(lock=""), "lock name"),
-    ],
-)
-def test_a_field_out_of_its_limits_is_refused_at_once(
-    unkept: UnkeptSession, request_: Acquire | Release | Inspect, detail: str
+@pytest.mark.parametrize("ms", range(6_000, 26_000, 500))
+def test_a_wait_is_cancelled_with_the_first_sign_of_life_of_a_node(ms: int) -> None:
+    """However long the cut was: whichever nodes were given up, and whatever pauses had grown."""
+    harness, sends = cut_off(ms)
+    earlier = cut_off(max(0, ms - 700))[1]  # What was sent since may still arrive.
+    recent = of(Cancel, sends)[len(of(Cancel, earlier)) :]
+
+    cancels = [*recent, *of(Cancel, harness.alive(sends)), *of(Cancel, harness.run(100))]
+
+    assert cancels != []
+
+
+@pytest.mark.parametrize("reason", [one for one in Reason if one is not Reason.SESSION_EXPIRED])
+def test_a_session_that_is_refused_for_any_reason_refuses_what_waits_for_it(
+    harness: SessionHarness, reason: Reason
 ) -> None:
-    answer = refusal(unkept.receive(ANN, request_))
-    assert answer.reason is Reason.INVALID
-    assert detail in answer.detail
-
-
-def test_an_owner_that_holds_is_refused_until_it_releases_and_then_waits_for_the_confirmation(
-    unkept: UnkeptSession,
-) -> None:
-    unkept.held()
-    answer = refusal(unkept.receive(ANN, Acquire(lock="x", owner="ann")))
-    assert answer.reason is Reason.ALREADY_HELD
-    assert "fence 7" in answer.detail
-    release = unkept.release()
-    assert unkept.receive(BEN, Acquire(lock="x", owner="ann")) == []
-    sends = unkept.free(release)
-    assert [(send.to, type(send.message)) for send in sends] == [(ANN, Released), (A, Acquire)]
-
-
-def test_requests_beyond_the_limit_are_refused_as_overload(
-    unkept: UnkeptSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(refusals, "PENDING_REQUESTS_MAX", 2)
-    unkept.acquire(lock="1")
-    unkept.acquire(lock="2")
-    answer = refusal(unkept.receive(ANN, Acquire(lock="3")))
-    assert answer.reason is Reason.OVERLOADED
-    assert "2" in answer.detail
-    monkeypatch.setattr(refusals, "HOLDS_MAX", 0)
-    assert refusal(unkept.receive(ANN, Acquire(lock="3"))).reason is Reason.OVERLOADED
+    sends = [sent for sent in harness.acquire() if isinstance(sent.message, Open)]
+    refused = of(Refused, [*harness.refuse(sends, reason), *harness.run(20_000)], ANN)
+    assert len(refused) == 1
 
 
 # The table of handlers of a client's session, and what its checks come before

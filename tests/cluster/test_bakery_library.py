@@ -61,6 +61,7 @@ def test_ten_thousand_durations_are_kept_or_refused_and_never_changed() -> None:
         (api.Reason.ALREADY_HELD, fencelock.AlreadyHeldError),
         (api.Reason.OVERLOADED, fencelock.OverloadedError),
         (api.Reason.UNAVAILABLE, fencelock.UnavailableError),
+        (api.Reason.WRONG_CLUSTER, fencelock.WrongClusterError),
     ],
 )
 def test_each_refusal_is_an_error_of_its_own(reason: api.Reason, error: type[Exception]) -> None:

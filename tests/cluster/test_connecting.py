@@ -296,7 +296,7 @@ def test_acquires_keep_their_time_without_a_majority(tmp_path: Path) -> None:
 
 
 def test_another_endpoint_is_news(cluster: LocalCluster, records: Records) -> None:
-    """`test_session_endpoints.py` shows when the session sends it."""
+    """`transcripts/session-endpoints.txt` shows when the session sends it."""
     client: Any = cluster.connect()
     connection = client._connection
     changed = EndpointChanged(endpoint="tcp://b:1", former="tcp://a:1")

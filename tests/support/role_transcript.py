@@ -189,7 +189,7 @@ def fields_of(event: Any) -> dict[str, Any]:
     return {name: getattr(event, name) for name in getattr(event, "__struct_fields__", ())}
 
 
-INNER = ("message", "content", "query", "reply")
+INNER = ("message", "content", "query", "reply", "release")
 """Fields with a message. It stands behind the one that has it, after a colon."""
 
 

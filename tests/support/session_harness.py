@@ -5,22 +5,17 @@ from __future__ import annotations
 from random import Random
 from typing import Any, TypeVar
 
-from msgspec.structs import replace
-
 from fencelock.actors.api import lock_message as api
-from fencelock.actors.api.cluster_message import NodeStatus
-from fencelock.actors.api.lock_message import Acquire, Granted, Refused
-from fencelock.actors.api.session_message import Alive, End, Ended, KeepAlive, Open, Opened
+from fencelock.actors.api.lock_message import Acquire, Granted
+from fencelock.actors.api.session_message import Alive, KeepAlive, Open, Opened
 from fencelock.actors.effect import Send
-from fencelock.actors.message import Address, Event, Instant, node_of, role_of
+from fencelock.actors.message import Address, Event, node_of, role_of
 from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.actors.session.holds import ClientHold
-from fencelock.actors.session.lease import SessionTrust, Stage
+from fencelock.actors.session.lease import Stage
 from fencelock.actors.session.requests import LockKey
 from fencelock.actors.session.session import TTL_MS, ClientSession
-from support.expect import present
 from support.role_harness import RoleHarness, only_sent, sent
-from support.samples import READY
 
 A, B = Address("a/proxy"), Address("b/proxy")
 ANN, BEN = Address("c/ann"), Address("c/ben")
@@ -73,23 +68,6 @@ class KeptAlive(RoleHarness[ClientSession]):
         """Report that the link to ``node`` is up."""
         return self.receive(ME, LinkUp(node=node))
 
-    def release(
-        self, user: Address = ANN, lock: str = "x", fence: int = 7, token: int = 0
-    ) -> list[Send]:
-        """Ask for a release as ``user``, which is its own owner."""
-        owner = role_of(user)
-        return self.receive(user, api.Release(lock=lock, fence=fence, owner=owner, request=token))
-
-    def free(self, sends: list[Send], count: int = 0) -> list[Send]:
-        """Confirm the last `Release` in ``sends``; return the next sends."""
-        to, asked = last(api.ReleaseRequest, sends)
-        return self.receive(to, api.Released(**asked.fields(), count=count))
-
-    def undo(self, sends: list[Send]) -> list[Send]:
-        """Confirm the last `Cancel` in ``sends``; return the next sends."""
-        to, cancel = last(api.Cancel, sends)
-        return self.receive(to, api.Cancelled(**cancel.fields()))
-
 
 class SessionHarness(KeptAlive):
     """A session ``c`` with proxies at ``a`` and ``b``; it begins at the first.
@@ -128,20 +106,6 @@ class SessionHarness(KeptAlive):
     def assigned(self) -> str:
         """The session in force."""
         return self.role.session_state.session_lease.assigned
-
-    @property
-    def trust(self) -> SessionTrust:
-        """The client's trust in the session in force, which its threads read."""
-        return present(self.role.session_state.session_lease.trust)
-
-    @property
-    def ann_holds(self) -> ClientHold:
-        """Ann's hold of lock x, which the client's threads read."""
-        return self.role.session_state.holds[LockKey("x", "ann")]
-
-    def until(self) -> Instant:
-        """Return the deadline of Ann's hold, which must have one."""
-        return present(self.ann_holds.lease).until
 
     def acquire(
         self,
@@ -196,11 +160,6 @@ class SessionHarness(KeptAlive):
             sends = [*sends, *self.open(sends)]
         return [*sends, *self.grant(sends, fence, count)]
 
-    def end(self, sends: list[Send]) -> list[Send]:
-        """Confirm the last `End` in ``sends``; return the next sends."""
-        to, asked = last(End, sends)
-        return self.receive(to, Ended(session=asked.session, detail="ended", request=asked.request))
-
 
 def of(kind: type[E], sends: list[Send], to: Address | None = None) -> list[E]:
     return sent(sends, kind, to)
@@ -238,13 +197,3 @@ class UnkeptSession(KeptAlive):
         asked = self.acquire(user, token=token)
         self.grant(asked)
         return asked
-
-
-def refusal(sends: list[Send], to: Address = ANN) -> Refused:
-    return one(Refused, sends, to)
-
-
-def node_status(node: str, request: int) -> NodeStatus:
-    """Return the description that ``node`` gives of itself."""
-    nodes = ("a", "b")
-    return replace(READY, node=node, protocol="lamport", nodes=nodes, session="c", request=request)

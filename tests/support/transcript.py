@@ -184,7 +184,7 @@ def _value(text: str, hint: Any) -> Any:
     return convert(text.replace("|", "\x1f"), hint, strict=False)
 
 
-def written(value: Any, **known: Any) -> str:
+def written(value: Any, /, **known: Any) -> str:
     """Return a value in short: a message without the fields that are ``known`` or by default."""
     if value.__class__ in NOTATIONS:
         return NOTATIONS[value.__class__].write(value)
