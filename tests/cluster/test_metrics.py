@@ -245,7 +245,9 @@ def test_the_address_stands_for_all_nodes_or_for_one() -> None:
     own = text.replace("[nodes.n2]", '[nodes.n2]\nmetrics = "0.0.0.0:9405"')
     assert parse(own, Path()).metrics == {"n1": "127.0.0.1:9404", "n2": "0.0.0.0:9405"}
     assert parse(starting_config(loopback_addresses(2)), Path()).metrics == {}
-    with pytest.raises(ConfigError, match=r'metrics: "9404" is not usable: an address of this machine'):
+    with pytest.raises(
+        ConfigError, match=r'metrics: "9404" is not usable: an address of this machine'
+    ):
         parse(text.replace("127.0.0.1:9404", "9404"), Path())
     with pytest.raises(ConfigError, match=r'metrics: "127\.0\.0\.1:65536" is not usable'):
         parse(text.replace("9404", "65536"), Path())
