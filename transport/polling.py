@@ -27,11 +27,14 @@ from fencelock.transport.sockets import POLLIN, Socket, poll_sockets
 
 SPIN_NS = 300_000
 """Time for which a process with no other work polls before it sleeps (ns). Waking up on a virtual
-machine takes a third of that, and the caches are then cold. After a turn that took longer it sleeps
-at once: that turn served many requests, so the next ones also share the cost of waking up, and
-their clients need the processor. Exception: if the turn sent frames before it waited for the disk,
-as a leader sends its proposals, replies may come any moment. Then it polls first, however long the
-turn was."""
+machine takes a third of that, and the caches are then cold."""
+
+LONG_TURN_NS = 1_000_000
+"""After a turn that took longer (ns) a process sleeps at once: that turn served many requests, so
+the next ones also share the cost of waking up, and their clients need the processor. A turn for one
+request is shorter, its write to the disk included. Exception: if the turn sent frames before it
+waited for the disk, as a leader sends its proposals, replies may come any moment. Then it polls
+first, however long the turn was."""
 
 BRIEF_NS = 2_000_000
 """Unless a reply is expected, spinning pays only after a wait shorter than this (ns)."""
@@ -130,7 +133,7 @@ class Poller:
     def _wait(self, timeout_ms: int | None, expects_reply: bool) -> list[tuple[int, int]]:
         """Sleep; poll first if a reply is expected, or the last wait and the turn were brief."""
         began = perf_counter_ns()
-        spins = expects_reply or (self._brief and began - self._woke_at < SPIN_NS)
+        spins = expects_reply or (self._brief and began - self._woke_at < LONG_TURN_NS)
         ready = self._spin(began) if spins else []
         if not ready:
             ready = self._poll.poll(timeout_ms)
