@@ -145,8 +145,8 @@ class StaleFenceError(FencelockError):
 class ClosedError(FencelockError):
     """The client or watch was closed, or belongs to the process that this one was forked from.
 
-    If it was closed during a call that changes an object, the text says whether it is unknown that
-    the change took effect.
+    If it was closed during a call that changes an object, the text says whether the change may
+    have taken effect.
     """
 
 

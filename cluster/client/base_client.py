@@ -98,7 +98,7 @@ def check_template(template: object) -> None:
 
 
 def described(function: object) -> str:
-    """Return the name of a function, or what an object that is called as one is."""
+    """Return the name of a function; of another callable object, its ``repr``."""
     return getattr(function, "__qualname__", None) or repr(function)
 
 

@@ -141,7 +141,7 @@ class BaseLock(HasHold, Generic[H]):
         They raise `AcquireCancelledError`, and leave nothing held. What was granted stays held.
         """
         self._cancels += 1
-        if self._channel.forked:  # What waits is the parent's, and its guards may be held for ever.
+        if self._channel.forked:  # The parent's waits; their guards may stay locked for ever.
             return
         registry = self._registry
         for own in registry.acquiring(self._listeners):

@@ -133,7 +133,7 @@ class LoopExecutor:
 
 
 def _log_instead(callback: Callable[[T], object], argument: T) -> None:
-    """Write the line of the log that is ``argument``, or that ``callback`` cannot be called."""
+    """Write ``argument`` if it is a line of the log; else log that its callback was not called."""
     if isinstance(argument, str):
         callback(argument)
     else:

@@ -105,7 +105,7 @@ class Dispatcher:
         self._arrivals = CrossThreadQueue(self._scheduler.asks, hub.ring)
         self._pace = Pace()
         self._awake_by = NEVER
-        """The end of the longest sleep that the present one may be."""
+        """The time by which the present sleep must have ended."""
         self._closings: tuple[Closing, ...] = ()
         self._stopping = False
         self._at_once = False

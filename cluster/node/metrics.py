@@ -109,7 +109,7 @@ class _Server(ThreadingHTTPServer):
     """Serves a limited number of connections, each for a limited time."""
 
     daemon_threads = True
-    request_queue_size = LISTEN_BACKLOG  # A flood shall not keep a probe out, either.
+    request_queue_size = LISTEN_BACKLOG  # A flood must not keep probes out either.
 
     def __init__(self, at: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._began: dict[Any, tuple[float, str]] = {}

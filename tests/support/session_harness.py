@@ -10,6 +10,7 @@ from fencelock.actors.api.lock_message import Acquire, Granted
 from fencelock.actors.api.session_message import Alive, KeepAlive, Open, Opened
 from fencelock.actors.effect import Send
 from fencelock.actors.message import Address, Event, node_of, role_of
+from fencelock.actors.role import Host
 from fencelock.actors.role_message import LinkDown, LinkUp
 from fencelock.actors.session.holds import ClientHold
 from fencelock.actors.session.lease import Stage
@@ -69,6 +70,24 @@ class KeptAlive(RoleHarness[ClientSession]):
         return self.receive(ME, LinkUp(node=node))
 
 
+def new_session(
+    host: Host, ttl_ms: int, holds: dict[LockKey, ClientHold] | None = None, *, stays: bool = False
+) -> ClientSession:
+    """Return the session ``c``, for which nothing is drawn by chance."""
+    return ClientSession(
+        ME,
+        host,
+        session="c",
+        endpoints=(A, B),
+        random=First(),
+        watcher=WATCHER,
+        ttl_ms=ttl_ms,
+        label="here:1",
+        holds=holds,
+        stays=stays,
+    )
+
+
 class SessionHarness(KeptAlive):
     """A session ``c`` with proxies at ``a`` and ``b``; it begins at the first.
 
@@ -86,20 +105,7 @@ class SessionHarness(KeptAlive):
         *,
         stays: bool = False,
     ) -> None:
-        super().__init__(
-            lambda host: ClientSession(
-                ME,
-                host,
-                session="c",
-                endpoints=(A, B),
-                random=First(),
-                watcher=WATCHER,
-                ttl_ms=ttl_ms,
-                label="here:1",
-                holds=holds,
-                stays=stays,
-            )
-        )
+        super().__init__(lambda host: new_session(host, ttl_ms, holds, stays=stays))
         self.sessions = 0
 
     @property

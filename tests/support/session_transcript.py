@@ -52,7 +52,7 @@ from fencelock.actors.session.requests import LockKey
 from fencelock.actors.session.session import TTL_MS, ClientSession
 from support.role_transcript import RolePlayer, Scene, events_of, fields_of
 from support.samples import READY
-from support.session_harness import ANN, BEN, ME, WATCHER, A, B, First
+from support.session_harness import ANN, BEN, ME, WATCHER, A, B, new_session
 from support.transcript import KINDS, NOTATIONS, Notation, written
 
 ENDPOINTS = {"a": A, "b": B, "d": Address("d/proxy"), "e": Address("e/proxy")}
@@ -73,17 +73,7 @@ NOTATIONS[NodeAddress] = Notation(read_node, write_node)
 
 
 def make_session(host: Host, ttl_ms: int = TTL_MS, kept: int = 1, stays: int = 0) -> ClientSession:
-    session = ClientSession(
-        ME,
-        host,
-        session="c",
-        endpoints=(A, B),
-        random=First(),
-        watcher=WATCHER,
-        ttl_ms=ttl_ms,
-        label="here:1",
-        stays=bool(stays),
-    )
+    session = new_session(host, ttl_ms, stays=bool(stays))
     if not kept:
         lease = session.session_state.session_lease
         for stage in (Stage.OPENING, Stage.UNKEPT):
